@@ -1,17 +1,15 @@
 """The three kinds of groups as our own commands tell of them and move them."""
 
 import json
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from headrace_cli.share_records import share_records
+from support.command_line import run_headrace
 from support.headrace_broker import HeadraceBroker
 from support.processes import wait_until
 
@@ -21,14 +19,7 @@ ASSIGNORS = {"classic": "range", "consumer": "uniform", "share": "simple"}
 
 
 def run(bootstrap, *arguments, status=0):
-    command = str(Path(sys.executable).with_name("headrace"))
-    done = subprocess.run(
-        [command, *arguments, "--bootstrap-server", bootstrap],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_headrace(*arguments, "--bootstrap-server", bootstrap)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
 

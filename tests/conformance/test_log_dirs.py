@@ -6,16 +6,14 @@ What is answered is the same by Apache Kafka: the tests with `peers` run against
 import json
 import random
 import re
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient
 
+from support.command_line import run_headrace
 from support.headrace_cluster import HeadraceCluster
 from support.kafka_cluster import KafkaCluster
 from support.kafka_peer import run_tool
@@ -223,11 +221,8 @@ def test_a_topic_is_deleted_while_it_moves(cluster, topic):
 
 
 def _headrace(cluster, *arguments):
-    command = [Path(sys.executable).parent / "headrace", "cluster", "dirs", *map(str, arguments)]
     where = ["--bootstrap-server", cluster.bootstrap]
-    ended = subprocess.run(
-        [*command, *where], capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
+    ended = run_headrace("cluster", "dirs", *arguments, *where, seconds=_SECONDS)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -1,12 +1,9 @@
 """Share groups (KIP-932) with other people's clients: librdkafka's and Kafka's own tools."""
 
 import json
-import subprocess
-import sys
 import time
 import urllib.request
 import uuid
-from pathlib import Path
 
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
@@ -18,6 +15,7 @@ from kio.schema.alter_share_group_offsets.v0.request import (
 )
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 
+from support.command_line import run_headrace
 from support.kafka_peer import run_tool, start_tool
 from support.processes import wait_until
 from support.wire import RawConnection
@@ -181,9 +179,9 @@ def test_our_own_command_and_metrics_tell_of_share_groups(bootstrap, new_topic, 
 
 
 def headrace(*arguments):
-    command = str(Path(sys.executable).with_name("headrace"))
-    done = subprocess.run([command, *arguments], check=True, capture_output=True, timeout=60)
-    return done.stdout.decode()
+    done = run_headrace(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.java

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 import uuid
 from datetime import timedelta
@@ -15,6 +13,7 @@ from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.produce.v9 import request as produce
 
 from support.batches import BatchFields, NewRecord, build_batch
+from support.command_line import run_headrace
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer, run_tool
 from support.wire import RawConnection
@@ -47,9 +46,7 @@ def name():
 @pytest.fixture
 def headrace(bootstrap):
     def run(*arguments):
-        command = [sys.executable, "-m", "headrace_cli", "transactions", *map(str, arguments)]
-        command += ["--bootstrap-server", bootstrap]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return run_headrace("transactions", *arguments, "--bootstrap-server", bootstrap)
 
     return run
 

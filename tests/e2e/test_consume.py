@@ -1,6 +1,5 @@
 """`headrace consume` outlives what comes late, and reads every compression; so does `produce`."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from support.command_line import run_headrace
 from support.headrace_broker import HeadraceBroker
 from support.processes import ManagedProcess, wait_until
 
@@ -17,14 +17,8 @@ HEADRACE = str(Path(sys.executable).parent / "headrace")
 
 
 def headrace(broker: HeadraceBroker, *arguments: str, stdin: str = "") -> str:
-    done = subprocess.run(
-        [HEADRACE, *arguments, "--bootstrap-server", broker.bootstrap],
-        input=stdin,
-        text=True,
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    done = run_headrace(*arguments, "--bootstrap-server", broker.bootstrap, stdin=stdin)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -27,6 +27,7 @@ from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.only import Only
 from headrace_jobs.sinks.postgres import PostgresTable
 from headrace_operator.validation import validate_manifests
+from support.command_line import run_headrace
 from support.jobs import JobProcess
 from support.processes import wait_until
 
@@ -171,10 +172,7 @@ def test_a_mistake_in_a_module_is_said_with_its_line_and_without_a_stack(name, t
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
     # And where only the sinks are asked.
-    command = [Path(sys.executable).parent / "headrace", "jobs", "generations", f"{name}.py"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
-    )
+    done = run_headrace("jobs", "generations", f"{name}.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr + done.stdout
 

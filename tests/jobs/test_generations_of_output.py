@@ -1,11 +1,8 @@
 """A new generation beside the old one in PostgreSQL: compared, swapped in, gone back from."""
 
-import subprocess
-import sys
 import threading
 import uuid
 from dataclasses import replace
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,6 +15,7 @@ from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.postgres import PostgresTable
 from headrace_jobs.sinks.postgres_shadow import make_like, refuse_bound, take_rights
 from headrace_jobs.sinks.protocol import Run, SinkError
+from support.command_line import run_headrace
 
 P0 = TopicPartition("in", 0)
 
@@ -306,10 +304,7 @@ def test_the_command_line_lists_compares_swaps_and_discards(spark, postgres, tmp
     module.write_text(MODULE.format(table=sink.table, dsn=sink.dsn))
 
     def headrace_jobs(command, *arguments):
-        program = [Path(sys.executable).parent / "headrace", "jobs", command, str(module)]
-        done = subprocess.run(
-            [*program, *arguments], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = run_headrace("jobs", command, module, *arguments)
         return done.returncode, done.stdout
 
     status, listed = headrace_jobs("generations")

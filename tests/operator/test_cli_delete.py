@@ -1,7 +1,5 @@
 """`headrace delete` and `down --delete-data`: what deletionPolicy says, by real processes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from kafka import KafkaAdminClient
 from headrace_operator.local.desired import DesiredStore
 from headrace_operator.local.layout import ClusterLayout
 from headrace_operator.resources import parse_resource
+from support.command_line import run_headrace
 from support.headrace_broker import HeadraceBroker
 
 API = "headrace.dev/v1beta1"
@@ -35,19 +34,8 @@ def store(tmp_path: Path) -> DesiredStore:
     return found
 
 
-def headrace(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headrace_cli", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def delete(tmp_path: Path, *arguments: object, status: int = 0) -> str:
-    done = headrace("delete", *arguments, "--data-dir", tmp_path)
+    done = run_headrace("delete", *arguments, "--data-dir", tmp_path)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
@@ -116,7 +104,7 @@ def test_a_file_deletes_what_it_describes(tmp_path: Path) -> None:
 def test_mistakes_are_reported_in_one_line(
     tmp_path: Path, arguments: tuple[str, ...], status: int, expected: str
 ) -> None:
-    done = headrace("delete", *arguments, "--data-dir", tmp_path)
+    done = run_headrace("delete", *arguments, "--data-dir", tmp_path)
     assert done.returncode == status, done.stderr
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
@@ -124,14 +112,14 @@ def test_mistakes_are_reported_in_one_line(
 
 @pytest.mark.usefixtures("store")
 def test_down_keeps_protected_data_unless_asked_twice(tmp_path: Path) -> None:
-    refused = headrace("down", "--delete-data", "--yes", "--data-dir", tmp_path)
+    refused = run_headrace("down", "--delete-data", "--yes", "--data-dir", tmp_path)
     assert refused.returncode == 1
     assert "topic/protect-topic is protected" in refused.stderr
     assert "--even-protected" in refused.stderr
     assert (tmp_path / "cpu").exists()
-    assert headrace("down", "--data-dir", tmp_path).returncode == 0
+    assert run_headrace("down", "--data-dir", tmp_path).returncode == 0
     twice = ("down", "--delete-data", "--even-protected", "--yes", "--data-dir", tmp_path)
-    assert headrace(*twice).returncode == 0
+    assert run_headrace(*twice).returncode == 0
     assert not (tmp_path / "cpu").exists()
 
 
@@ -143,15 +131,15 @@ def test_what_no_manifest_describes_is_removed_from_the_brokers_only_with_a_word
         admin.create_topics({"scratch": {"num_partitions": 1, "replication_factor": 1}})
         admin.wait_for_topics(["scratch"])
         command = ("delete", "topic", "scratch", "--bootstrap-server", broker.bootstrap)
-        asked = headrace(*command)
+        asked = run_headrace(*command)
         assert asked.returncode == 1
         assert "records and offsets would be gone for good: add --yes" in asked.stderr
         assert [topic["name"] for topic in admin.describe_topics()] == ["scratch"]
-        done = headrace(*command, "--yes")
+        done = run_headrace(*command, "--yes")
         assert done.returncode == 0, done.stderr
         assert "topic/scratch deleted" in done.stdout
         assert admin.describe_topics() == []
-        again = headrace(*command, "--yes")
+        again = run_headrace(*command, "--yes")
         assert again.returncode == 1
         assert "Topic scratch does not exist" in again.stderr
         admin.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.command_line import run_headrace
 from support.headrace_broker import HeadraceBroker
 
 CLUSTER = """\
@@ -31,15 +32,8 @@ spec:
 
 def headrace(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {key: text for key, text in os.environ.items() if not key.startswith("HEADRACE_")}
-    return subprocess.run(
-        [sys.executable, "-m", "headrace_cli", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=environment | {"NO_COLOR": "1", "TERM": "dumb"},
-    )
+    environment |= {"NO_COLOR": "1", "TERM": "dumb"}
+    return run_headrace(*arguments, stdin=stdin, environment=environment)
 
 
 @pytest.mark.parametrize(

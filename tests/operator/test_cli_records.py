@@ -19,6 +19,7 @@ from headrace_cli.commands.group_offsets import parse_offsets
 from headrace_cli.commands.produce import Line, LineFormat, parse_line
 from headrace_cli.errors import BadInputError
 from headrace_cli.plugin import with_place_first
+from support.command_line import run_headrace
 from support.headrace_broker import HeadraceBroker
 from support.processes import wait_until
 
@@ -50,15 +51,8 @@ def headrace(
 ) -> subprocess.CompletedProcess[str]:
     environment = {key: text for key, text in os.environ.items() if not key.startswith("HEADRACE")}
     environment |= {"HEADRACE_BOOTSTRAP_SERVER": broker.bootstrap, "NO_COLOR": "1"} | more
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace_cli", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={key: text for key, text in environment.items() if text},
-    )
+    environment = {key: text for key, text in environment.items() if text}
+    done = run_headrace(*arguments, stdin=stdin, environment=environment)
     assert done.returncode == status, f"{arguments}: {done.stdout}\n{done.stderr}"
     return done
 

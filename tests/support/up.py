@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from support.command_line import run_headrace
 from support.processes import wait_until
 
 
@@ -58,13 +59,7 @@ class Up:
 
     def run(self, *arguments: object, stdin: str = "", status: int = 0) -> str:
         """Run another command on the same data directory; returns all that it said."""
-        done = subprocess.run(
-            [*command(*arguments), "--data-dir", str(self.data)],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_headrace(*arguments, "--data-dir", self.data, stdin=stdin)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 

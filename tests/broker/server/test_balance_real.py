@@ -1,8 +1,6 @@
 """Cordons and plans on real brokers, asked for by other people's clients."""
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
@@ -20,6 +18,7 @@ from headrace_operator.balance import (
     fetch_plan,
     fetch_progress,
 )
+from support.command_line import run_headrace
 from support.headrace_cluster import HeadraceCluster
 from support.kafka_peer import run_tool
 from support.processes import wait_until
@@ -46,15 +45,7 @@ def _http(cluster):
 
 
 def _headrace(cluster, *arguments):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "headrace_cli", *arguments),
-            *("--bootstrap-server", cluster.bootstrap),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_headrace(*arguments, "--bootstrap-server", cluster.bootstrap)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

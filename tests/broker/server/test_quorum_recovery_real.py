@@ -1,8 +1,6 @@
 """Two of three voters lose their disks: a person lets the cluster go on with what is left."""
 
 import shutil
-import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
@@ -12,6 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.errors import KafkaError
 
 from headrace_operator.quorum import UNKNOWN_DIRECTORY, describe_quorum
+from support.command_line import run_headrace
 from support.headrace_cluster import HeadraceCluster
 from support.processes import wait_until
 
@@ -43,9 +42,7 @@ def _write(cluster):
 
 
 def _recover(node, *arguments):
-    command = [sys.executable, "-m", "headrace_cli", "recover-quorum"]
-    file = str(node.write_properties())
-    return subprocess.run([*command, file, *arguments], capture_output=True, text=True, check=False)
+    return run_headrace("recover-quorum", node.write_properties(), *arguments)
 
 
 def _read_by_librdkafka(bootstrap):

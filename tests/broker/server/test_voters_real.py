@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 from confluent_kafka import Producer
@@ -16,6 +14,7 @@ from headrace_operator.quorum import (
     describe_quorum,
     remove_voter,
 )
+from support.command_line import run_headrace
 from support.headrace_cluster import HeadraceCluster
 from support.kafka_peer import run_tool
 from support.processes import LOOPBACK, wait_until
@@ -98,15 +97,7 @@ def _create(cluster, name, partitions=1, factor=1):
 
 
 def _headrace(cluster, *arguments, status=0):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "headrace_cli", "cluster", "voters", *map(str, arguments)),
-            *("--bootstrap-server", cluster.bootstrap),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_headrace("cluster", "voters", *arguments, "--bootstrap-server", cluster.bootstrap)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
 
