@@ -7,17 +7,18 @@ import pytest
 from simulation.profile import draw_profile
 from simulation.scenario import simulate
 from simulation.share_marks import FREQUENT
+from support.samples import one_in
 
 # Those that found a bug of the broker, and one each of 1, 3 and 5 nodes.
 SEEDS = [
-    (3005, 1),
     (3005, 3),
+    (3005, 1),
     (3005, 5),
     (3022, 5),  # share state was deleted for a snapshot that was not committed
 ]
 
 
-@pytest.mark.parametrize(("seed", "nodes"), SEEDS)
+@pytest.mark.parametrize(("seed", "nodes"), one_in(4, SEEDS))
 def test_share_groups_hold_on_fixed_seeds(seed: int, nodes: int):
     assert "share" in draw_profile(seed, nodes).works
     outcome = simulate(seed, nodes)
