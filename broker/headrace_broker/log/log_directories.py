@@ -149,6 +149,8 @@ class LogDirectories:
         assigned: UUID,
         cordoned: Collection[str] = (),
         chosen: Path | None = None,
+        *,
+        is_new: bool = False,
     ) -> LogDirectory | None:
         """Return the directory of a replica's log, or the one in which to create it.
 
@@ -157,7 +159,8 @@ class LogDirectories:
         directory with the fewest logs that is not `cordoned` (a path).
 
         None if the log may be in a failed directory: a new log would pass for a replica without
-        records.
+        records. That of a replica that `is_new` cannot be there: this process saw it being assigned
+        to this broker.
         """
         key = TopicPartition(topic, partition)
         usable = list(self)
@@ -167,7 +170,9 @@ class LogDirectories:
         named = [each for each in holders or usable if each.directory_id == assigned]
         if named or holders:
             return (named or holders)[0]
-        if self.failed and assigned != UNASSIGNED_DIRECTORY:
+        # One that is assigned to no directory may be there, too: a former process ended before it
+        # had told the controller where it had created it.
+        if self.failed and not (is_new and assigned == UNASSIGNED_DIRECTORY):
             return None
         preferred = None if chosen is None else self.at(chosen)
         if preferred is not None:

@@ -91,7 +91,8 @@ def test_a_replica_may_be_in_the_directory_that_does_not_open(open_all, tmp_path
     assert [each.path.name for each in again] == ["a", "c"]
     assert list(again.failed) == [tmp_path / "b"]
     assert again.place("t", 0, lost) is None
-    assert again.place("t", 0, UNASSIGNED) is not None
+    assert again.place("t", 0, UNASSIGNED) is None, "it may be there, and nobody was told yet"
+    assert again.place("t", 0, UNASSIGNED, is_new=True) is not None
 
 
 def test_one_on_a_replaced_disk_is_recreated(open_all, tmp_path):

@@ -1,7 +1,9 @@
 """What a broker's replicas do when the metadata changes; and where consumers are sent."""
 
 import asyncio
+import shutil
 from dataclasses import replace
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -123,6 +125,51 @@ def test_only_a_leader_reads_a_log_for_a_coordinator(leader):
         with pytest.raises(ApiError) as caught:
             [chunk async for chunk in read_to_end(partition)]
         assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_may_be_on_a_failed_disk_is_lost_and_is_not_created_anew(tmp_path):
+    """Its log passed for an empty one: where the metadata names it as the leader, all was lost."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+
+    def open_all():
+        return LogDirectories.open(paths, paths[0], node_id=1, cluster_id="", clock=ManualClock())
+
+    brokers = (broker_record(1), broker_record(2))
+    topics = (creatable("t", assignments=[[1, 2], [1, 2]]),)
+    image, _ = create(image_of(*brokers), *topics)
+    delta = MetadataDelta.from_nothing(image)
+
+    async def scenario():
+        before = open_all()
+        replicas = ReplicaManager(1, before, {})
+        await replicas.apply(delta, image)
+        away = next(each for each in replicas if each.log.directory.parent == paths[1])
+        topic_id, index = away.topic_id, away.index
+        before.close(broker_epoch=1)
+        shutil.rmtree(paths[1])
+        paths[1].write_text("no directory")
+
+        after = open_all()
+        said = []
+        replicas = ReplicaManager(1, after, {})
+        replicas.note_directory = lambda *names: said.append(names)
+        await replicas.apply(delta, image)
+        with pytest.raises(ApiError) as caught:
+            replicas.partition("t", index)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (topic_id, index, image.topics["t"].partitions[index].directory_of(1)) in {
+            each[:3] for each in said if each[3] == LOST_DIRECTORY
+        }
+        assert replicas.partition("t", 1 - index)
+
+        # What comes while it runs cannot be there.
+        replicas.start_following(Mock())
+        later, _ = create(image, creatable("later", assignments=[[1, 2]]), seed=8)
+        await replicas.apply(MetadataDelta.from_nothing(later), later)
+        assert replicas.partition("later", 0).log.directory.parent == paths[0]
+        after.close(broker_epoch=1)
 
     asyncio.run(scenario())
 

@@ -258,6 +258,7 @@ FOUND_AT = {
     "a repeated end ends the next transaction": 11000001,
     "a compacted segment that a kill left beside its sources is removed": 11000163,
     "a late acknowledgement is answered before its record is durably done with": 11300924,
+    "a replica that may be in a failed directory is created anew": 12000674,
 }
 
 #: No seed finds these, or too few do: docs/simulation.md says why. The unit test that does.

@@ -145,6 +145,15 @@ UNPLANNED_MUTANTS = (
         needs=lambda profile: directories.NAME in profile.works,
     ),
     _rule(
+        "a replica that may be in a failed directory is created anew",
+        LogDirectories,
+        "place",
+        edited("(is_new and assigned", "(assigned"),
+        needs=lambda profile: profile.disk_errors,
+        nodes=5,
+        seeds_max=1000,
+    ),
+    _rule(
         "lost entries of aborted transactions are not made again",
         producer_recovery,
         "rebuild_producers",

@@ -402,7 +402,11 @@ class ReplicaManager:
         assigned = image.directory_of(self._node_id)
         self._directories.settle(topic.name, index)
         chosen = self.moves.take_choice(TopicPartition(topic.name, index))
-        directory = self._directories.place(topic.name, index, assigned, cordoned, chosen)
+        # Before the registration the metadata is what former processes knew.
+        is_new = self.followers is not None
+        directory = self._directories.place(
+            topic.name, index, assigned, cordoned, chosen, is_new=is_new
+        )
         if directory is None:
             return None
         found = directory.topic_id(topic.name, index)
@@ -441,10 +445,11 @@ class ReplicaManager:
     def _note_absence(self, topic_id: UUID, index: int, image: PartitionImage) -> None:
         """Report a replica as lost that is not in the directory that the metadata names.
 
-        It was about to move to that directory when the one that holds it failed.
+        It was about to move to that directory when the one that holds it failed, or the metadata
+        names none yet.
         """
         known = image.directory_of(self._node_id)
-        if any(each.directory_id == known for each in self._directories):
+        if known in _UNSAID or any(each.directory_id == known for each in self._directories):
             self.note_directory(topic_id, index, known, LOST_DIRECTORY)
 
     def _rate(self, name: str) -> int:
