@@ -60,10 +60,10 @@ def _replicas(cluster, topic):
     return {node for each in cluster.partitions(topic).values() for node in each.replicas}
 
 
-def _fill(cluster, topic):
+def _fill(cluster, topic, size=SIZE):
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     for number in range(RECORDS):
-        producer.produce(topic, number.to_bytes(4) + bytes(SIZE), partition=number % 6)
+        producer.produce(topic, number.to_bytes(4) + bytes(size), partition=number % 6)
     assert producer.flush(60) == 0
 
 
@@ -162,7 +162,8 @@ def test_a_plan_goes_on_under_a_throttle_while_it_is_paused_resumed_and_controll
 def test_a_cancelled_plan_puts_back_what_moves(cluster, admin):
     topic = "cancelled"
     _create(cluster, topic, num_partitions=6, replica_assignment=[[1, 2]] * 6)
-    _fill(cluster, topic)
+    # More for each partition than one fetch of a follower takes, which may exceed the throttle.
+    _fill(cluster, topic, size=4 * SIZE)
     approve(admin, fetch_plan(_http(cluster), drain=1), throttle=10_000, concurrent=100)
     wait_until(
         lambda: any(3 in each.replicas for each in cluster.partitions(topic).values()), 20, "moves"
