@@ -6,6 +6,7 @@ situation that is new to you is one line in `MARKS`, and where it is seen, one `
 """
 
 from typing import Any
+from uuid import UUID
 
 from headrace_broker.coordinator import offsets
 from headrace_broker.coordinator.consumer import classic_members, heartbeat, leaving
@@ -13,12 +14,14 @@ from headrace_broker.coordinator.consumer import step as consumer_step
 from headrace_broker.coordinator.consumer.states import MemberState
 from headrace_broker.log import partition_log
 from headrace_broker.log.epoch_cache import LeaderEpochCache
+from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.log.segments.segment import LogSegment
 from headrace_broker.metadata import alter_partition
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.types import UNASSIGNED_DIRECTORY
 from headrace_broker.raft import elections, fetching
 from headrace_broker.raft import leading as raft_leading
 from headrace_broker.replication.leader import LeaderState
@@ -52,6 +55,7 @@ LOGGED = {
     "bit rot": "what an fsync had covered is damaged",
     "damaged records are cut and replicated again": "a damaged replica is healed",
     "replica is in another log directory": "a replica has moved to another directory",
+    "log directory is offline": "a log directory fails",
     "replica moves no more": "a move between directories is given up",
     "lost power without fsyncs": "a machine loses power without having fsynced",
 }
@@ -110,6 +114,8 @@ MARKS: dict[str, int] = {
     "who was a member reads a consumer group's offsets": 20,
     "a member of a consumer group beats in a former epoch": 10,
     "a log that is being copied to another directory is truncated": 3,
+    "a replica may be in a log directory that has failed": 10,
+    "one that is assigned to none may be in a log directory that has failed": 1,
     "a truncation overtakes a pass of compaction": 1,
     "a replica falls out while its log is compacted": 1,
     "retention would remove what is not committed": 5,
@@ -267,6 +273,25 @@ def _truncate_log(history: History, original: Any, log: PartitionLog, offset: in
     if offset < log.recovery_point and offset < log.log_end_offset:
         history.reach("a truncation below what an fsync covered")
     original(log, offset)
+
+
+@observer(LogDirectories, "place")
+def _place(
+    history: History,
+    original: Any,
+    every: LogDirectories,
+    topic: str,
+    index: int,
+    assigned: UUID,
+    *rest: Any,
+    **named: Any,
+) -> LogDirectory | None:
+    found: LogDirectory | None = original(every, topic, index, assigned, *rest, **named)
+    if found is None:
+        history.reach("a replica may be in a log directory that has failed")
+        if assigned == UNASSIGNED_DIRECTORY:
+            history.reach("one that is assigned to none may be in a log directory that has failed")
+    return found
 
 
 @observer(LogDirectory, "_lower_checkpoints")
