@@ -12,15 +12,15 @@ from support.samples import one_in
     one_in(
         3,
         [
-            (800000, "an fsync ends after a truncation"),
             (800016, "a damaged range is refused"),
-            (800018, "a sequence has a gap"),
-            (3000013, "a former coordinator's marker is refused"),
-            (3000082, "a verification is taken back"),
-            (4000028, "a former controller decides what a leader asks for"),
+            (800000, "an fsync ends after a truncation"),
             (4000006, GIVEN_TWICE),
-            (12000044, "a fault strikes when share state is pruned"),
+            (3000013, "a former coordinator's marker is refused"),
+            (4000028, "a former controller decides what a leader asks for"),
             (8000015, "a producer ends after an older client has had its id"),
+            (800018, "a sequence has a gap"),
+            (3000082, "a verification is taken back"),
+            (12000044, "a fault strikes when share state is pruned"),
         ],
     ),
 )

@@ -67,8 +67,8 @@ FIXED_SEEDS = [
     (11300011, 3),
     (11300924, 5),
     (11300963, 3),
-    (12000087, 1),
     (12000674, 5),
+    (12000087, 1),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

@@ -18,7 +18,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "apis.md"
 CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "Java": ("run_tool", "java_command", "start_tool"),
     "librdkafka": ("confluent_kafka", "librdkafka"),
-    "kafka-python": ("from kafka", "import kafka", "headrace_cli"),
+    "kafka-python": ("from kafka", "import kafka", "run_headrace"),
     "aiokafka": ("aiokafka",),
     "franz-go": ("franz-go",),
 }
