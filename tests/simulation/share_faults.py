@@ -107,10 +107,8 @@ class ShareFaults:
 
     async def _strike_a_pruning(self) -> None:
         """Wait for one, where a fault was kept for it: with several brokers most come late."""
-        for _ in range(round(_HELD_SECONDS / _LOOK_SECONDS)):
-            if not self._keeps_one:
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
+        if self._keeps_one:
+            await self._look_for(lambda: not self._keeps_one)
         self._keeps_one = False
 
     async def _make_a_former_leader(self) -> None:
@@ -118,12 +116,15 @@ class ShareFaults:
         if not self._ends_with_one or len(self._cluster.profile.brokers) == 1:
             return
         self._left, self._wants_one = 0, True
-        for _ in range(round(_HELD_SECONDS / _LOOK_SECONDS)):
-            await asyncio.sleep(_LOOK_SECONDS)
-            if self._history.reached[GIVEN_TWICE]:
-                break
+        await self._look_for(lambda: bool(self._history.reached[GIVEN_TWICE]))
         self._wants_one = False
         self._cluster.network.let_go()
+
+    async def _look_for(self, has_come: Callable[[], bool]) -> None:
+        for _ in range(round(_HELD_SECONDS / _LOOK_SECONDS)):
+            await asyncio.sleep(_LOOK_SECONDS)
+            if has_come():
+                return
 
     def _hold(self, node: "Node") -> None:
         self._cluster.say(f"{node} is cut off from its peers until its locks have run out")
