@@ -3,10 +3,11 @@
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from support.processes import ManagedProcess
 
@@ -23,7 +24,12 @@ _SETTINGS: dict[str, str | int | float | bool] = {
 
 
 class Member:
-    """A group member that polls in its own thread and says what it owned and read."""
+    """A group member that polls in its own thread and says what it owned and read.
+
+    It commits what it read whenever its last commit is answered. A commit a record would be sent
+    faster than a loaded coordinator answers, and heartbeats wait behind them until its session
+    is over.
+    """
 
     def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
         self.owned: set[int] = set()
@@ -32,12 +38,15 @@ class Member:
         self.rebalances = 0
         self.is_running = True
         self._failure: Exception | None = None
+        self._uncommitted: dict[int, TopicPartition] = {}
+        self._is_committing = False
         uses_consumer_protocol = settings.get("group.protocol") == "consumer"
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "enable.auto.commit": False,
+                "on_commit": self._committed,
                 # The broker sets the times of the consumer protocol (KIP-848).
                 **(_ANY_PROTOCOL if uses_consumer_protocol else _SETTINGS),
                 **settings,
@@ -61,22 +70,42 @@ class Member:
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.owned -= {partition.partition for partition in partitions}
+        for partition in partitions:
+            last = self._uncommitted.pop(partition.partition, None)
+            if last is not None:
+                # Too late where the group has moved on: the next owner reads it again.
+                with suppress(KafkaException):
+                    consumer.commit(offsets=[last], asynchronous=False)
         if self._is_cooperative:
             consumer.incremental_unassign(partitions)
         else:
             consumer.unassign()
 
+    def _committed(self, _error: KafkaError | None, _partitions: list[TopicPartition]) -> None:
+        self._is_committing = False
+
+    def _commit(self) -> None:
+        if self._is_committing or not self._uncommitted:
+            return
+        offsets = list(self._uncommitted.values())
+        self._uncommitted.clear()
+        self._is_committing = True
+        self._consumer.commit(offsets=offsets, asynchronous=True)
+
     def _run(self) -> None:
         try:
             while self.is_running:
                 message = self._consumer.poll(0.1)
+                self._commit()
                 if message is None:
                     continue
                 if (error := message.error()) is not None:
                     raise KafkaException(error)
                 self.read[message.partition(), message.offset()] += 1
                 self.timestamps.append(message.timestamp()[1])
-                self._consumer.commit(message, asynchronous=True)
+                self._uncommitted[message.partition()] = TopicPartition(
+                    message.topic(), message.partition(), message.offset() + 1
+                )
         except KafkaException as error:
             self._failure = error
 
