@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_INVALID,
     Consumer,
     KafkaException,
     Producer,
@@ -187,6 +188,28 @@ def test_offsets_of_an_aborted_transaction_are_forgotten(
         (producer.commit_transaction if commits else producer.abort_transaction)(SECONDS)
         (committed,) = consumer.committed([TopicPartition(topic, 0)], SECONDS)
         assert committed.offset == 5
+    consumer.close()
+
+
+@pytest.mark.parametrize("what", ["offset", "group"])
+def test_an_offset_that_is_deleted_amid_a_transaction_stays_away(
+    new_producer, new_topic, admin, name, bootstrap, what
+):
+    topic, group = new_topic(), name
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    producer, place = new_producer(name), TopicPartition(topic, 0, 5)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), SECONDS)
+    if what == "group":
+        admin.delete_consumer_groups([group])[group].result(SECONDS)
+    else:
+        client = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
+        errors = client.delete_group_offsets(group, [kafka.TopicPartition(topic, 0)])
+        client.close()
+        assert [error.errno for error in errors.values()] == [0]
+    producer.commit_transaction(SECONDS)
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], SECONDS)
+    assert committed.offset == OFFSET_INVALID
     consumer.close()
 
 

@@ -111,13 +111,9 @@ def decide_delete_group(shard: GroupShard, group_id: str, caller: Caller) -> Gro
         is_empty = shard.find(group_id).state is GroupState.EMPTY
     if not is_empty:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"The group {group_id} is not empty.")
-    if group_id in shard.pending_offsets:
-        raise ApiError(
-            ErrorCode.NON_EMPTY_GROUP, f"A transaction commits offsets of the group {group_id}."
-        )
     decision = GroupDecision()
     decision.records.extend(
-        offset_tombstone(group_id, where) for where in shard.offsets_of(group_id)
+        offset_tombstone(group_id, where) for where in shard.known_offsets_of(group_id)
     )
     if consumer_group is not None:
         decision.records.extend(group_tombstones(consumer_group))

@@ -274,7 +274,7 @@ def decide_offset_delete(
     subscribed = _topics_in_use(shard, request.group_id)
     decision = GroupDecision()
     response = OffsetDeleteResponse()
-    offsets = shard.offsets_of(request.group_id)
+    known = shard.known_offsets_of(request.group_id)
     for topic in request.topics:
         error = ErrorCode.NONE
         if topic.name in subscribed:
@@ -285,7 +285,7 @@ def decide_offset_delete(
             decision.records.extend(
                 offset_tombstone(request.group_id, (topic.name, item.partition_index))
                 for item in topic.partitions
-                if (topic.name, item.partition_index) in offsets
+                if (topic.name, item.partition_index) in known
             )
         response.topics.append(
             OffsetDeleteResponseTopic(

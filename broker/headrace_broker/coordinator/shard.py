@@ -89,6 +89,13 @@ class GroupShard:
         """Return the group's committed offsets."""
         return self.offsets.get(group_id, {})
 
+    def known_offsets_of(self, group_id: str) -> list[TopicPartition]:
+        """Return where the group has an offset, or gets one when an open transaction commits.
+
+        A deletion covers both: a tombstone overrides what is pending.
+        """
+        return sorted({*self.offsets_of(group_id), *self.pending_offsets.get(group_id, ())})
+
     def forget_if_unused(self, group: Group) -> None:
         """Drop a group without members, offsets and records."""
         if (

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_broker.coordinator.admin import decide_delete_group
 from headrace_broker.coordinator.config import GroupConfig
 from headrace_broker.coordinator.consumer.group import ConsumerGroup
 from headrace_broker.coordinator.decision import Caller, Ticket
 from headrace_broker.coordinator.expiry import decide_expiry, decide_topics_deleted
-from headrace_broker.coordinator.offsets import read_offsets
+from headrace_broker.coordinator.offsets import decide_offset_delete, read_offsets
 from headrace_broker.coordinator.records import OffsetRecord
 from headrace_broker.coordinator.shard import GroupShard, replay
 from headrace_broker.coordinator.transactional_offsets import (
@@ -20,6 +21,11 @@ from headrace_broker.coordinator.transactional_offsets import (
     replay_transactional,
 )
 from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from headrace_broker.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -186,6 +192,40 @@ def request_of(generation=-1, member="", offset=3):
             )
         ],
     )
+
+
+def delete_offset(shard):
+    topic = OffsetDeleteRequestTopic(
+        name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)]
+    )
+    request = OffsetDeleteRequest(group_id="g", topics=[topic])
+    caller = Caller(ticket=Ticket(2), api_version=0)
+    return decide_offset_delete(shard, request, caller, lambda _name: True)
+
+
+def delete_group(shard):
+    return decide_delete_group(shard, "g", Caller(ticket=Ticket(2), api_version=2))
+
+
+@pytest.mark.parametrize("is_committed_already", [False, True])
+@pytest.mark.parametrize("delete", [delete_offset, delete_group])
+def test_a_transaction_that_commits_later_brings_no_deleted_offset_back(
+    delete, is_committed_already
+):
+    shard = new_shard()
+    caller = Caller(ticket=Ticket(1), api_version=3)
+    decided = decide_txn_commit(
+        shard, GroupConfig(), request_of(generation=-1), caller, 0, lambda *_: ErrorCode.NONE
+    )
+    if is_committed_already:
+        replay(shard, offset(1))
+    for record in decided.records:
+        replay_transactional(shard, 7, record)
+    for tombstone in delete(shard).records:
+        replay(shard, tombstone)
+    replay_marker(shard, 7, commits=True)
+    assert values(shard) == {}
+    assert not shard.pending_offsets
 
 
 def test_a_member_that_is_none_is_refused():
