@@ -1,5 +1,6 @@
 """Static members keep their place over a restart (KIP-345, KIP-814)."""
 
+from headrace_broker.coordinator.states import GroupState
 from headrace_broker.protocol.errors import ErrorCode
 from support.groups import Client, GroupSimulation, subscription
 
@@ -100,6 +101,23 @@ def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance():
     simulation.join("a", session_timeout_ms=300_000, rebalance_timeout_ms=20_000)
     simulation.advance(20_000)
     assert simulation.client("b").member_id in simulation.client("a").members
+
+
+def test_a_static_member_that_comes_back_before_the_leader_assigned_has_all_join_again():
+    """The leader knows the former member id, and would assign to nobody."""
+    simulation = stable_static()
+    simulation.enter("c")
+    for name in "ab":
+        simulation.join(name)
+    assert simulation.group.state is GroupState.COMPLETING_REBALANCE
+    simulation.clients["b"] = Client(instance_id="i-b")
+    assert simulation.join("b") is None
+    assert simulation.group.state is GroupState.PREPARING_REBALANCE
+    for name in "ac":
+        simulation.join(name)
+    assert simulation.group.state is GroupState.COMPLETING_REBALANCE
+    (leader,) = (each for each in "abc" if simulation.client(each).members)
+    assert simulation.client("b").member_id in simulation.client(leader).members
 
 
 def test_members_that_wait_are_fenced_when_their_instance_id_is_taken_over():
