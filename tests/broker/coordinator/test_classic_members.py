@@ -109,6 +109,35 @@ def test_a_classic_member_is_told_to_join_again_when_the_group_has_changed() -> 
     assert again.generation_id == simulation.group.epoch > joined.generation_id
 
 
+def test_a_classic_member_that_beats_and_never_asks_for_its_share_is_fenced() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a", topics=["other"])
+    joined = classic_join(simulation, "old")
+    for _ in range(2):
+        simulation.advance(29_000)
+        assert heartbeat(simulation, joined) == ErrorCode.NONE
+        simulation.heartbeat("a")
+    assert joined.member_id in simulation.group.members
+    simulation.advance(2_000)
+    assert set(simulation.group.members) == {"m-a"}
+
+
+def test_a_classic_member_that_beats_and_does_not_join_again_is_fenced() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a", topics=["other"])
+    joined = classic_join(simulation, "old")
+    sync(simulation, joined)
+    simulation.join("b")
+    for _ in range(2):
+        assert heartbeat(simulation, joined) == ErrorCode.REBALANCE_IN_PROGRESS
+        simulation.advance(29_000)
+        for name in "ab":
+            simulation.heartbeat(name)
+    assert joined.member_id in simulation.group.members
+    simulation.advance(2_000)
+    assert set(simulation.group.members) == {"m-a", "m-b"}
+
+
 def test_who_is_named_twice_leaves_once() -> None:
     simulation = ConsumerSimulation()
     simulation.join("a")
