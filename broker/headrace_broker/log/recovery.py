@@ -81,6 +81,7 @@ def load_segments(
         recovered_from = _recover_tail(
             segments, suspect, recovery_point, damaged, has_holes=config.compacts
         )
+        _remove_what_is_apart(segments)
         _cut_false_epoch(segments, recovered_from, noted)
     # In order: the order of a set would differ between runs of a simulated seed.
     for segment in sorted(damaged.difference(suspect), key=lambda each: each.base_offset):
@@ -222,6 +223,22 @@ def _recover_tail(
             remove_segment_files(later)
         break
     return recovered_from
+
+
+def _remove_what_is_apart(segments: LogSegments) -> None:
+    """Remove empty segments behind the last batch, if they begin above its end.
+
+    A power cut may leave the names of segments and none of their batches. Followers fetch batches:
+    they could never come to an end that lies behind such a hole. Compaction makes none there: the
+    newest batch of what it cleans stays.
+    """
+    while len(segments) > 1 and not segments.active.size:
+        active = segments.active
+        if segments.inactive[-1].load_tail(is_lenient=True) >= active.base_offset:
+            return
+        _log.warning("empty segment after a hole is removed", path=str(active.path))
+        segments.remove(active)
+        remove_segment_files(active)
 
 
 def _cut_false_epoch(segments: LogSegments, recovered_from: int, noted: EpochOf) -> None:

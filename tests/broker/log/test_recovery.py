@@ -117,6 +117,22 @@ def test_segments_after_one_that_lost_whole_batches_are_removed(new_log, folder,
     again.abandon()
 
 
+@pytest.mark.parametrize("left", [b"", b"\0" * 100, b"torn"], ids=["nothing", "zeros", "a part"])
+def test_a_compacted_log_ends_with_a_batch_or_where_one_ends(new_log, folder, clock, left):
+    """A follower fetches batches: it could never come to an end that lies behind a hole."""
+    log = filled(new_log)
+    *_, before, last = log.segments
+    kept = [batch for batch in content(log) if int.from_bytes(batch[:8]) < before.base_offset]
+    log.abandon()
+    os.truncate(before.path, 0)
+    last.path.write_bytes(left)
+    again = open_at(folder, clock, **SETTINGS, cleanup_policy="compact")
+    assert content(again) == kept
+    assert again.log_end_offset == before.base_offset
+    assert len(list(folder.glob("*.log"))) == len(list(again.segments))
+    again.abandon()
+
+
 def test_only_what_lies_after_the_recovery_point_is_read(new_log, folder, clock, monkeypatch):
     log = new_log(segment_bytes=1 << 20)
     for _ in range(500):
