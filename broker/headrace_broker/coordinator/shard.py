@@ -96,6 +96,11 @@ class GroupShard:
         """
         return sorted({*self.offsets_of(group_id), *self.pending_offsets.get(group_id, ())})
 
+    def ensure_group(self, group_id: str) -> None:
+        """Have a group for offsets that are read from the log: who commits need not be a member."""
+        if group_id not in self.consumer_groups and group_id not in self.groups:
+            self.groups[group_id] = Group(group_id=group_id)
+
     def forget_if_unused(self, group: Group) -> None:
         """Drop a group without members, offsets and records."""
         if (
@@ -167,8 +172,7 @@ def _replay_offset(
 ) -> None:
     where = (key.topic, key.partition)
     if value is not None:
-        if key.group not in shard.consumer_groups:
-            shard.groups.setdefault(key.group, Group(group_id=key.group))
+        shard.ensure_group(key.group)
         shard.offsets.setdefault(key.group, {})[where] = value
         return
     offsets = shard.offsets.get(key.group)

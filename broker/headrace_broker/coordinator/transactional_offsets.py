@@ -117,6 +117,7 @@ def replay_transactional(
     if not isinstance(record, OffsetRecord) or record.value is None:
         return None
     where = (record.key.topic, record.key.partition)
+    shard.ensure_group(record.key.group)
     shard.pending_offsets.setdefault(record.key.group, set()).add(where)
     return shard.transactional.note(producer_id, record, is_written=is_written)
 

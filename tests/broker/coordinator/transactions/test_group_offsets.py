@@ -112,6 +112,17 @@ def test_an_open_transaction_keeps_its_group():
     assert not shard.pending_offsets
 
 
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_new_coordinator_knows_the_group_of_an_open_transaction(commits):
+    """So that it is listed, and its offsets can be deleted, as by the coordinator before."""
+    shard = new_shard()
+    replay_transactional(shard, 7, offset(5))
+    assert "g" in shard.groups
+    assert [tombstone.key.partition for tombstone in delete_offset(shard).records] == [0]
+    replay_marker(shard, 7, commits=commits)
+    assert ("g" in shard.groups) is commits
+
+
 @pytest.mark.parametrize("is_modern", [False, True])
 def test_an_open_transaction_keeps_its_own_offsets_and_no_others(is_modern):
     """A busy application has a transaction open whenever somebody looks."""
