@@ -78,10 +78,9 @@ def decide_commit(
             if error is ErrorCode.NONE:
                 error = _check_metadata(config, partition)
             if error is ErrorCode.NONE:
-                record = _offset_record(request.group_id, topic, partition, now_ms)
-                if record.value is not None:
-                    record.value.expire_timestamp = expire_ms
-                decision.records.append(record)
+                decision.records.append(
+                    _offset_record(request.group_id, topic, partition, now_ms, expire_ms)
+                )
             results.append(
                 OffsetCommitResponsePartition(
                     partition_index=partition.partition_index, error_code=error
@@ -172,16 +171,20 @@ def _offset_record(
     topic: OffsetCommitRequestTopic,
     partition: OffsetCommitRequestPartition,
     now_ms: TimestampMs,
+    expire_ms: int,
 ) -> OffsetRecord:
+    value = OffsetCommitValue(
+        offset=partition.committed_offset,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=now_ms,
+        expire_timestamp=expire_ms,
+    )
+    if expire_ms == NO_EXPIRY:
+        # The version of the record that names a time has neither: as after a failover.
+        value.leader_epoch, value.topic_id = partition.committed_leader_epoch, topic.topic_id
     return OffsetRecord(
         key=OffsetCommitKey(group=group_id, topic=topic.name, partition=partition.partition_index),
-        value=OffsetCommitValue(
-            offset=partition.committed_offset,
-            leader_epoch=partition.committed_leader_epoch,
-            metadata=partition.committed_metadata or "",
-            commit_timestamp=now_ms,
-            topic_id=topic.topic_id,
-        ),
+        value=value,
     )
 
 

@@ -225,6 +225,13 @@ def test_a_simple_consumers_offsets_expire_by_their_commit():
     assert fetched(simulation, "u").committed_offset == 2
 
 
+def test_an_offset_that_has_its_own_time_is_the_same_after_a_failover():
+    """The version of its record that names the time has neither leader epoch nor topic id."""
+    simulation = GroupSimulation()
+    simulation.commit("tool", 1, retention_ms=1_000)
+    assert simulation.replayed().offsets == simulation.shard.offsets
+
+
 def test_an_explicit_retention_of_an_old_client_is_kept_to():
     simulation = GroupSimulation()
     simulation.commit("tool", 1, retention_ms=1_000)
