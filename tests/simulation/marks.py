@@ -37,6 +37,7 @@ from simulation.share_marks import SHARE_MARKS
 from simulation.steps import STEP_MARKS
 from simulation.transaction_marks import FREQUENT as FREQUENT_OF_TRANSACTIONS
 from simulation.transaction_marks import LEVEL_MARKS, TRANSACTION_MARKS
+from simulation.workloads.forgetting import MARKS as FORGETTING_MARKS
 
 # What a broker logs, and the name of its mark.
 LOGGED = {
@@ -71,6 +72,8 @@ MARKS: dict[str, int] = {
     "the scrub finds damage": 10,
     "a member commits with a former generation": 20,
     "a commit comes while its group rebalances": 5,
+    "a member has not joined again when the phase ends": 10,
+    "a static member has not joined again when the phase ends": 3,
     "a static member's former process commits": 5,
     "a member of a consumer group commits with a former epoch": 5,
     "a member of a consumer group gives partitions up": 20,
@@ -140,6 +143,7 @@ MARKS: dict[str, int] = {
     "a last known leader leads": 20,
     "a partition is without a leader": 100,
     "a leader's acknowledgement is lost with it": 10,
+    **FORGETTING_MARKS,
     **TRANSACTION_MARKS,
     **LEVEL_MARKS,
     **STEP_MARKS,

@@ -69,6 +69,7 @@ FIXED_SEEDS = [
     (11300963, 3),
     (12000674, 5),
     (12000087, 1),
+    (13000319, 5),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

@@ -9,6 +9,7 @@ import simulation.invariants.burials
 import simulation.invariants.controllers
 import simulation.invariants.coordinating
 import simulation.invariants.decisions
+import simulation.invariants.deletions
 import simulation.invariants.elections
 import simulation.invariants.following
 import simulation.invariants.on_disk
@@ -32,6 +33,7 @@ from simulation.invariants.replication import Replication
 from simulation.invariants.retention import Retention
 from simulation.invariants.shares import Shares
 from simulation.invariants.transactions import Transactions
+from simulation.invariants.waiting import Waiting
 
 INVARIANTS: tuple[type[Invariant], ...] = (
     Quorum,
@@ -48,6 +50,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     DeadLetters,
     Changes,
     Calm,
+    Waiting,
 )
 
 __all__ = ["INVARIANTS", "Invariant", "Invariants"]

@@ -5,9 +5,11 @@ seeds, it must be found.
 """
 
 from simulation.mutants.admissions import ADMISSION_MUTANTS
+from simulation.mutants.forgetting import FORGETTING_MUTANTS
 from simulation.mutants.groups import GROUP_MUTANTS
 from simulation.mutants.mutant import Mutant, find
 from simulation.mutants.overlooked import OVERLOOKED_MUTANTS
+from simulation.mutants.rebalances import REBALANCE_MUTANTS
 from simulation.mutants.replication import REPLICATION_MUTANTS
 from simulation.mutants.rules import RULES
 from simulation.mutants.shares import SHARE_MUTANTS
@@ -29,6 +31,8 @@ MUTANTS = (
     *OVERLOOKED_MUTANTS,
     *UNTRIED_MUTANTS,
     *UNPLANNED_MUTANTS,
+    *FORGETTING_MUTANTS,
+    *REBALANCE_MUTANTS,
 )
 
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.
@@ -137,7 +141,7 @@ FOUND_AT = {
     "an older last epoch does not diverge": 8,
     "logs keep the settings that they were opened with": 6000000,
     "a leader keeps the minimum of in-sync replicas that it began with": 6000000,
-    "a setting that comes with a change of one partition is that one's alone": 6400558,
+    "a setting that comes with a change of one partition is that one's alone": 6400595,
     "an fsync that ends tells nobody": 1,
     "a truncation leaves the producers of what it cut": 3,
     "a truncation leaves the recovery point above the end": 4,
@@ -232,7 +236,6 @@ FOUND_AT = {
     "a dead letter is written before it is durable that nobody gets the record": 9710055,
     "tombstones and markers go while a replica is away": 9710060,
     "a process leads what its predecessor led": 9500001,
-    "a hole between two segments is left after a power cut": 10000009,
     "what marks a finished move is not fsynced": 10000000,
     "a marker goes while its transaction has records": 10000039,
     "a metadata snapshot is renamed before it is durable": 10000000,
@@ -259,6 +262,34 @@ FOUND_AT = {
     "a compacted segment that a kill left beside its sources is removed": 11000163,
     "a late acknowledgement is answered before its record is durably done with": 11300924,
     "a replica that may be in a failed directory is created anew": 12000674,
+    "a group with members is deleted": 13000007,
+    "an offset that a member uses is deleted": 13000014,
+    "the end of a group of the consumer protocol takes its offsets along": 13000001,
+    "a committed offset stays when it is deleted beside others": 13000014,
+    "an offset's own time never ends": 13000037,
+    "a deleted group leaves its offsets": 13000014,
+    "a deletion leaves the last offset": 13000002,
+    "a classic group's end takes its offsets along": 13000001,
+    "an offset expires before its time": 13000045,
+    "an offset that a classic member uses expires": 13000254,
+    "offsets that a group in the middle of a rebalance uses expire": 13001719,
+    "a deletion leaves what an open transaction commits": 13000036,
+    "a member leaves and the others go on without its share": 13000005,
+    "a session ends and the others go on without the member": 13000005,
+    "who never asks for its assignment is waited for": 13000003,
+    "who does not join again is waited for": 13000003,
+    "who does not join again stays a member": 13000006,
+    "no session begins with a generation": 13000010,
+    "a heartbeat does not extend the session": 13000005,
+    "who has its id alone is waited for": 13000003,
+    "a new member that disappears stays": 13000009,
+    "an empty group's generation is not kept": 13000003,
+    "an assignment is not kept": 13000003,
+    "anybody assigns": 13000005,
+    "a static member's new place is not kept": 13000007,
+    "nobody waits for a revocation after a coordinator's end": 13000015,
+    "empty segments stay behind the hole that a power cut left in a compacted log": 13000319,
+    "an offset that a member of a consumer group uses expires": 13002096,
 }
 
 #: No seed finds these, or too few do: docs/simulation.md says why. The unit test that does.
@@ -337,6 +368,10 @@ KILLED_BY = {
     "a log start that a kill brought back is without its leader epochs": (
         "tests/broker/log/test_recovery.py::"
         "test_leader_epochs_are_known_from_a_log_start_that_a_kill_brought_back"
+    ),
+    "a hole between two segments is left after a power cut": (
+        "tests/broker/log/test_recovery.py::"
+        "test_segments_after_one_that_lost_whole_batches_are_removed"
     ),
 }
 

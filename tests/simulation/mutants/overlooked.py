@@ -33,13 +33,17 @@ from simulation.mutants.edited import edited
 from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
 from simulation.workloads.settings import SINCE as SETTINGS_SINCE
-from simulation.workloads.workload import POWER_CUTS_SINCE, STRANGERS_SINCE
+from simulation.workloads.workload import FORGETTING_SINCE, POWER_CUTS_SINCE, STRANGERS_SINCE
 
 _rule = rules_with(nodes=3, seeds_max=150)
 
 
 def _syncs(profile: Profile) -> bool:
     return profile.has_fsyncs
+
+
+def _syncs_and_compacts(profile: Profile) -> bool:
+    return profile.has_fsyncs and profile.cleanup == "compact"
 
 
 def _does(*names: str) -> Any:
@@ -242,6 +246,16 @@ OVERLOOKED_MUTANTS = (
         "_recover_tail",
         edited("if not is_cut and not is_apart:", "if not is_cut:"),
         needs=_syncs,
+        nodes=5,
+        seeds_max=300,
+    ),
+    _rule(
+        "empty segments stay behind the hole that a power cut left in a compacted log",
+        recovery,
+        "_remove_what_is_apart",
+        edited("while len(segments) > 1 and", "while False and"),
+        needs=_syncs_and_compacts,
+        since=FORGETTING_SINCE,
         nodes=5,
         seeds_max=300,
     ),

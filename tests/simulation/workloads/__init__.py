@@ -12,6 +12,7 @@ from simulation.workloads.damage import DAMAGE
 from simulation.workloads.directories import DIRECTORIES
 from simulation.workloads.ends import ENDS
 from simulation.workloads.features import FEATURES
+from simulation.workloads.forgetting import FORGETTING
 from simulation.workloads.former_processes import FORMER_PROCESSES
 from simulation.workloads.members import MEMBERS, STATIC_MEMBERS
 from simulation.workloads.mixed import MIXED
@@ -48,6 +49,7 @@ WORKLOADS: tuple[Workload, ...] = (
     SETTINGS,
     STRANGERS,
     SLOW_TOSS,
+    FORGETTING,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

@@ -25,7 +25,7 @@ from simulation.history import History
 from simulation.retries import RETRIABLE
 from simulation.workloads.consumers import Consumer, Key
 from simulation.workloads.offsets import GroupOffsets
-from simulation.workloads.workload import Workload
+from simulation.workloads.workload import FORGETTING_SINCE, Workload
 
 if TYPE_CHECKING:
     from simulation.scenario import Scenario
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 GROUP = "workers"
 SESSION_MS = 700
 REBALANCE_MS = 1000
+# Whose session outlives a phase of a rebalance: it may miss one, and is a member until that ends.
+_LONG_SESSION_MS, _SHORT_REBALANCE_MS = 3000, 500
 REJOIN = frozenset(
     {
         ErrorCode.REBALANCE_IN_PROGRESS,
@@ -225,6 +227,7 @@ class Member:
         partitions: Sequence[Key],
         instance: str | None = None,
     ) -> None:
+        self.session_ms, self.rebalance_ms = SESSION_MS, REBALANCE_MS
         self._client = client
         self._checks = checks
         self._partitions = partitions
@@ -277,8 +280,8 @@ class Member:
         """Join and sync; return the partitions given to us, None where that failed."""
         request = join_group.JoinGroupRequest(
             group_id=self._checks.group,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
+            session_timeout_ms=self.session_ms,
+            rebalance_timeout_ms=self.rebalance_ms,
             member_id=self._id,
             group_instance_id=self._instance,
             protocol_type=self.protocol[0],
@@ -480,12 +483,18 @@ class Member:
             self._client.history.violate("group", f"{what}: {code.name}")
 
 
+def _draw_times(member: Member, client: Client, seed: int) -> None:
+    if seed >= FORGETTING_SINCE and client.rng.random() < 0.5:
+        member.session_ms, member.rebalance_ms = _LONG_SESSION_MS, _SHORT_REBALANCE_MS
+
+
 def _start(scenario: "Scenario") -> list[Any]:
     checks = GroupChecks(scenario.history)
     tasks = []
     for number in range(scenario.rng.choice((2, 3))):
         client, process = scenario.client(f"m{number}")
         member = Member(client, checks, scenario.profile.places)
+        _draw_times(member, client, scenario.cluster.seed)
         tasks.append(scenario.loop.start_task(process, member.run(scenario.is_over)))
     return tasks
 
@@ -497,6 +506,7 @@ def _start_static(scenario: "Scenario") -> list[Any]:
     for number, instance in enumerate(("first", "first", "second")):
         client, process = scenario.client(f"s{number}")
         member = Member(client, checks, scenario.profile.places, instance)
+        _draw_times(member, client, scenario.cluster.seed)
         tasks.append(scenario.loop.start_task(process, member.run(scenario.is_over)))
     return tasks
 

@@ -9,7 +9,7 @@ those before.
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.codec import decode, encode_bytes
@@ -115,11 +115,7 @@ class ClassicMember(Member):
         await super()._commit_late()
 
     def _subscription(self) -> bytes:
-        topics = sorted({topic for topic, _ in self._partitions})
-        found = consumer_protocol_subscription.ConsumerProtocolSubscription(
-            topics=topics, user_data=None, owned_partitions=[]
-        )
-        return _embedded(found)
+        return subscription_to({topic for topic, _ in self._partitions})
 
     def _write_assignment(self, keys: Sequence[Key]) -> bytes:
         message = consumer_protocol_assignment
@@ -161,6 +157,14 @@ class NativeMember(ModernMember):
         if what == "heartbeat":
             self._client.history.reach("a member of a consumer group finds a classic one")
         self._abandon()
+
+
+def subscription_to(topics: Collection[str]) -> bytes:
+    """Return what a classic member of Kafka's consumers says of itself."""
+    found = consumer_protocol_subscription.ConsumerProtocolSubscription(
+        topics=sorted(topics), user_data=None, owned_partitions=[]
+    )
+    return _embedded(found)
 
 
 def _embedded(message: Any) -> bytes:

@@ -10,7 +10,7 @@ from functools import partial
 
 from headrace_broker.protocol.errors import ErrorCode
 from simulation.atomicity import Atomicity, Key, Transaction
-from simulation.client import Client
+from simulation.client import FAILURES, Client
 from simulation.workloads.offsets import GroupOffsets
 from simulation.workloads.transactional import (
     ORDERS,
@@ -23,7 +23,10 @@ from simulation.workloads.transactional import (
 
 LATE = "an EndTxn comes again when the next transaction is open"
 BETWEEN = "an offset is committed between a transaction's and its marker"
+DELETED_BETWEEN = "an offset is deleted between a transaction's and its marker"
 _GROUP = "between"
+_NOTHING = -1
+_MISSING_MAX = 5
 _KEY = ORDERS[0]
 
 
@@ -73,8 +76,10 @@ class BetweenCommits(Worker):
     one in the log.
     """
 
-    def __init__(self, client: Client, now: Callable[[], float]) -> None:
+    def __init__(self, client: Client, now: Callable[[], float], *, deletes: bool) -> None:
+        """`deletes` has it delete the offset, or the group, instead of a commit now and then."""
         super().__init__(client, Atomicity(client.history, now), "between")
+        self._deletes = deletes
         self._offsets = GroupOffsets(client, _GROUP, is_stable=True)
         self._newest = 0
         self._known = -1
@@ -99,7 +104,9 @@ class BetweenCommits(Worker):
             if not is_between:
                 allowed = {await self._commit(plain)}
             await producer.commit_offsets(_GROUP, {_KEY: moved})
-            if is_between:
+            if is_between and self._deletes and rng.random() < 0.3:
+                allowed = await self._delete({self._known, moved})
+            elif is_between:
                 allowed = {await self._commit(plain)}
                 self.client.history.reach(BETWEEN)
             elif commits:
@@ -128,6 +135,30 @@ class BetweenCommits(Worker):
                 self._late.add(offset)
             await self.client.pause()
         return offset
+
+    async def _delete(self, before: set[int]) -> set[int]:
+        """Delete what is committed and what the transaction commits; return what may be left."""
+        missing = 0
+        while missing < _MISSING_MAX:
+            try:
+                if self.client.rng.random() < 0.5:
+                    code, _ = await self._offsets.delete_group()
+                else:
+                    codes, _ = await self._offsets.delete([_KEY])
+                    code = codes[_KEY]
+            except FAILURES:
+                await self.client.pause()
+                continue
+            if code is ErrorCode.NONE:
+                self.client.history.reach(DELETED_BETWEEN)
+                return {_NOTHING}
+            if code is ErrorCode.GROUP_ID_NOT_FOUND:
+                missing += 1
+            else:
+                self._late.add(_NOTHING)
+            await self.client.pause()
+        # An earlier request was heard, or the transaction took too long, or no coordinator answers.
+        return before | {_NOTHING}
 
     async def _judge(self, allowed: set[int]) -> None:
         found = await self._offsets.committed(_KEY, -1)

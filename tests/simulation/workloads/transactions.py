@@ -30,7 +30,7 @@ from simulation.workloads.transactional import (
     TransactionalProducer,
     Worker,
 )
-from simulation.workloads.workload import REPEATERS_SINCE, Workload
+from simulation.workloads.workload import FORGETTING_SINCE, REPEATERS_SINCE, Workload
 from simulation.workloads.zombies import (
     OVERTAKEN_SINCE,
     FormerCoordinator,
@@ -433,7 +433,10 @@ def _zombies(
     if cluster.seed >= REPEATERS_SINCE and not has_levels:
         found.append(("te", lambda client: LateEnder(client, checks, "late")))
     if cluster.seed >= REPEATERS_SINCE:
-        found.append(("tb", lambda client: BetweenCommits(client, scenario.loop.time)))
+        deletes = cluster.seed >= FORGETTING_SINCE
+        found.append(
+            ("tb", lambda client: BetweenCommits(client, scenario.loop.time, deletes=deletes))
+        )
     return found
 
 

@@ -18,7 +18,9 @@ segment begins behind what no fsync covers."""
 REPEATERS_SINCE = 11_000_000
 """The first seed in which a producer repeats the end of its former transaction, a group's offset is
 committed beside a transaction's, and the power fails while a compacted segment is put in place."""
-COMPLETE_SINCE = 12_000_000
+FORGETTING_SINCE = 13_000_000
+"""The first seed in which committed offsets and groups are deleted, also amid a transaction."""
+COMPLETE_SINCE = FORGETTING_SINCE
 """From here on a seed may draw all that there is; what is known of those before stays true."""
 
 
