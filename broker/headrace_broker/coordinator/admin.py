@@ -113,7 +113,7 @@ def decide_delete_group(shard: GroupShard, group_id: str, caller: Caller) -> Gro
         raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"The group {group_id} is not empty.")
     decision = GroupDecision()
     decision.records.extend(
-        offset_tombstone(group_id, where) for where in shard.known_offsets_of(group_id)
+        offset_tombstone(group_id, where) for where in sorted(shard.known_offsets_of(group_id))
     )
     if consumer_group is not None:
         decision.records.extend(group_tombstones(consumer_group))

@@ -89,12 +89,12 @@ class GroupShard:
         """Return the group's committed offsets."""
         return self.offsets.get(group_id, {})
 
-    def known_offsets_of(self, group_id: str) -> list[TopicPartition]:
+    def known_offsets_of(self, group_id: str) -> set[TopicPartition]:
         """Return where the group has an offset, or gets one when an open transaction commits.
 
         A deletion covers both: a tombstone overrides what is pending.
         """
-        return sorted({*self.offsets_of(group_id), *self.pending_offsets.get(group_id, ())})
+        return {*self.offsets_of(group_id), *self.pending_offsets.get(group_id, ())}
 
     def ensure_group(self, group_id: str) -> None:
         """Have a group for offsets that are read from the log: who commits need not be a member."""

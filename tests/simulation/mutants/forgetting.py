@@ -2,18 +2,14 @@
 
 from headrace_broker.coordinator import admin, expiry, offsets, shard
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import rules_with
+from simulation.mutants.mutant import does, rules_with
 from simulation.profile import Profile
 from simulation.workloads.forgetting import CHECK_INTERVAL, NAME
 from simulation.workloads.workload import FORGETTING_SINCE
 
+_forgets = does(NAME)
 
-def _forgets(profile: Profile) -> bool:
-    return NAME in profile.works
-
-
-def _has_transactions(profile: Profile) -> bool:
-    return "transactions" in profile.works
+_has_transactions = does("transactions")
 
 
 def _expires(profile: Profile) -> bool:
@@ -33,7 +29,7 @@ FORGETTING_MUTANTS = (
         "a deleted group leaves its offsets",
         admin,
         "decide_delete_group",
-        edited("for where in shard.known_offsets_of(group_id)", "for where in ()"),
+        edited("for where in sorted(shard.known_offsets_of(group_id))", "for where in ()"),
     ),
     _rule(
         "an offset that a member uses is deleted",
