@@ -17,27 +17,22 @@ from headrace_broker.server.follower.replica_fetcher import FetchedPartitions
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.waiting import CommitWaiters
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import rules_with
+from simulation.mutants.mutant import does, rules_with
 from simulation.profile import Profile
 from simulation.workloads.workload import STRANGERS_SINCE
 
 _ENDS_SINCE = _FORMER_SINCE = 3_000_000
 
+_asks_for_ends = does("ends")
 
-def _asks_for_ends(profile: Profile) -> bool:
-    return "ends" in profile.works
-
-
-def _has_former_processes(profile: Profile) -> bool:
-    return "former processes" in profile.works
+_has_former_processes = does("former processes")
 
 
 def _has_former_members(profile: Profile) -> bool:
     return _has_former_processes(profile) and "group" in profile.works
 
 
-def _has_group(profile: Profile) -> bool:
-    return "group" in profile.works
+_has_group = does("group")
 
 
 def _compacts(profile: Profile) -> bool:

@@ -4,21 +4,14 @@ from headrace_broker.coordinator.consumer import fencing, migration, reconcile
 from headrace_broker.coordinator.transactions import init_producer
 from headrace_broker.server.partitions.replica_host import ReplicaHost
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant
-from simulation.profile import Profile
+from simulation.mutants.mutant import Mutant, does
 from simulation.workloads.workload import STRANGERS_SINCE
 
+_has_members = does("modern")
 
-def _has_members(profile: Profile) -> bool:
-    return "modern" in profile.works
+_has_transactions = does("transactions")
 
-
-def _has_transactions(profile: Profile) -> bool:
-    return "transactions" in profile.works
-
-
-def _has_both_protocols(profile: Profile) -> bool:
-    return "mixed" in profile.works
+_has_both_protocols = does("mixed")
 
 
 GROUP_MUTANTS = (

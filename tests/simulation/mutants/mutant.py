@@ -81,6 +81,11 @@ def _modules() -> tuple[ModuleType, ...]:
     return tuple(map(importlib.import_module, names))
 
 
+def does(*names: str) -> Callable[[Profile], bool]:
+    """Return what tells whether a seed runs all of these workloads."""
+    return lambda profile: profile.works.issuperset(names)
+
+
 def rules_with(**defaults: Any) -> Callable[..., Mutant]:
     """Return what makes mutants, with these options where others are not given."""
 

@@ -4,8 +4,6 @@ Each is one boundary, one order of two steps, one line forgotten; `invariants.ch
 `invariants.calm` look for what most of them leave behind.
 """
 
-from typing import Any
-
 from headrace_broker.coordinator import rebalance
 from headrace_broker.log import producer_state, recovery
 from headrace_broker.log.epoch_cache import LeaderEpochCache
@@ -30,7 +28,7 @@ from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.replica_manager import ReplicaManager
 from headrace_broker.server.partitions.waiting import CommitWaiters
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import rules_with
+from simulation.mutants.mutant import does, rules_with
 from simulation.profile import Profile
 from simulation.workloads.settings import SINCE as SETTINGS_SINCE
 from simulation.workloads.workload import FORGETTING_SINCE, POWER_CUTS_SINCE, STRANGERS_SINCE
@@ -44,10 +42,6 @@ def _syncs(profile: Profile) -> bool:
 
 def _syncs_and_compacts(profile: Profile) -> bool:
     return profile.has_fsyncs and profile.cleanup == "compact"
-
-
-def _does(*names: str) -> Any:
-    return lambda profile: profile.works.issuperset(names)
 
 
 OVERLOOKED_MUTANTS = (
@@ -85,7 +79,7 @@ OVERLOOKED_MUTANTS = (
         Partition,
         "follow_high_watermark",
         edited("if leader_log_start > log.log_start_offset and", "if False and"),
-        needs=_does("trim"),
+        needs=does("trim"),
     ),
     _rule(
         "a follower keeps the epoch that it led without a record",
@@ -125,7 +119,7 @@ OVERLOOKED_MUTANTS = (
             'self._drop(partition, not_leader("the replica moved to another broker"))',
             "partitions[index] = partition",
         ),
-        needs=_does("reassign"),
+        needs=does("reassign"),
         nodes=5,
     ),
     _rule(
@@ -133,7 +127,7 @@ OVERLOOKED_MUTANTS = (
         ReplicaManager,
         "_change_replica",
         edited("partition.log.update_config(settings.log_config)", "pass"),
-        needs=_does("settings"),
+        needs=does("settings"),
         since=SETTINGS_SINCE,
     ),
     _rule(
@@ -141,7 +135,7 @@ OVERLOOKED_MUTANTS = (
         Partition,
         "apply",
         edited("self.min_in_sync_replicas = min_in_sync_replicas", "pass"),
-        needs=_does("settings"),
+        needs=does("settings"),
         since=SETTINGS_SINCE,
     ),
     _rule(
@@ -150,7 +144,7 @@ OVERLOOKED_MUTANTS = (
         "apply",
         edited("for name in sorted(changed):", "for name in changed - set(delta.topics_changed):"),
         nodes=5,
-        needs=_does("settings"),
+        needs=does("settings"),
         since=SETTINGS_SINCE,
     ),
     _rule(
@@ -208,14 +202,14 @@ OVERLOOKED_MUTANTS = (
         LogDirectory,
         "_opening",
         edited("log_start_offset=self._log_starts.get(key, 0)", "log_start_offset=0"),
-        needs=_does("trim"),
+        needs=does("trim"),
     ),
     _rule(
         "a checkpoint leaves out a log start before the segments below are gone",
         LogDirectory,
         "checkpoint_log_start_offsets",
         edited("sync_directory(log.directory)", "pass"),
-        needs=lambda profile: _does("trim")(profile) and _syncs(profile),
+        needs=lambda profile: does("trim")(profile) and _syncs(profile),
         since=POWER_CUTS_SINCE,
         seeds_max=400,
         nodes=1,
@@ -292,14 +286,14 @@ OVERLOOKED_MUTANTS = (
         ProducerStates,
         "note_high_watermark",
         edited("done.last_offset >= high_watermark", "done.last_offset > high_watermark"),
-        needs=_does("transactions"),
+        needs=does("transactions"),
     ),
     _rule(
         "a fenced producer's marker is written",
         ProducerStates,
         "check_marker",
         edited("header.producer_epoch < state.epoch", "False"),
-        needs=_does("strangers", "transactions"),
+        needs=does("strangers", "transactions"),
         since=STRANGERS_SINCE,
     ),
     _rule(
@@ -307,7 +301,7 @@ OVERLOOKED_MUTANTS = (
         producer_state,
         "_check_new_epoch",
         edited("header.base_sequence != 0 and state.epoch != NO_EPOCH", "False"),
-        needs=_does("strangers"),
+        needs=does("strangers"),
         since=STRANGERS_SINCE,
     ),
     # ---- metadata
@@ -316,7 +310,7 @@ OVERLOOKED_MUTANTS = (
         partition_change,
         "_settle_assignment",
         edited("if kept and set(kept) <= set(kept_isr):", "if kept and kept_isr:"),
-        needs=_does("reassign"),
+        needs=does("reassign"),
         nodes=5,
     ),
     _rule(
@@ -324,7 +318,7 @@ OVERLOOKED_MUTANTS = (
         partition_change,
         "_record",
         edited("or not set(before.replicas) <= set(assignment.replicas)\n", "\n"),
-        needs=_does("reassign"),
+        needs=does("reassign"),
         nodes=5,
     ),
     _rule(
@@ -353,7 +347,7 @@ OVERLOOKED_MUTANTS = (
                 )(elections.handle_begin_epoch)
             }
         ),
-        needs=_does("strangers"),
+        needs=does("strangers"),
         since=STRANGERS_SINCE,
     ),
     # ---- coordinators
@@ -362,7 +356,7 @@ OVERLOOKED_MUTANTS = (
         rebalance,
         "complete_join",
         edited("Generation(group.generation + 1)", "group.generation"),
-        needs=_does("group"),
+        needs=does("group"),
     ),
     _rule(
         "an answer does not wait for what was decided before it",
@@ -385,7 +379,7 @@ OVERLOOKED_MUTANTS = (
         group_transactions,
         "forget_transactional",
         lambda _original: lambda *_arguments: None,
-        needs=_does("transactions"),
+        needs=does("transactions"),
     ),
     # ---- requests
     _rule(
@@ -396,7 +390,7 @@ OVERLOOKED_MUTANTS = (
             "if target < 0 or target > partition.high_watermark:",
             "target = min(target, partition.log.log_end_offset)\n    if target < 0:",
         ),
-        needs=_does("trim"),
+        needs=does("trim"),
         since=6_000_000,
     ),
     _rule(
@@ -404,6 +398,6 @@ OVERLOOKED_MUTANTS = (
         ReplicaManager,
         "_open",
         edited("if found is not None and found != topic.topic_id:", "if False:"),
-        needs=_does("churn"),
+        needs=does("churn"),
     ),
 )

@@ -3,21 +3,14 @@
 from headrace_broker.coordinator import join, membership, rebalance, timers
 from headrace_broker.coordinator.consumer import loading
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import rules_with
-from simulation.profile import Profile
+from simulation.mutants.mutant import does, rules_with
 from simulation.workloads.workload import FORGETTING_SINCE
 
+_has_group = does("group")
 
-def _has_group(profile: Profile) -> bool:
-    return "group" in profile.works
+_has_static_members = does("static")
 
-
-def _has_static_members(profile: Profile) -> bool:
-    return "static" in profile.works
-
-
-def _has_consumer_group(profile: Profile) -> bool:
-    return "modern" in profile.works
+_has_consumer_group = does("modern")
 
 
 _rule = rules_with(nodes=3, needs=_has_group, since=FORGETTING_SINCE, seeds_max=100)

@@ -13,7 +13,7 @@ from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.quorum.metadata_loader import MetadataLoader
 from headrace_broker.server.quorum.quorum_state import QuorumStateFile
 from headrace_broker.server.quorum.raft_log import MetadataLog
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Mutant, does
 
 
 def _always(_original: Any) -> Any:
@@ -191,7 +191,7 @@ REPLICATION_MUTANTS = (
         attribute="_set_aside",
         replace=_nothing,
         nodes=5,
-        needs=lambda profile: "reassign" in profile.works,
+        needs=does("reassign"),
         seed_known=10,
     ),
     Mutant(

@@ -26,7 +26,7 @@ from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.quorum.quorum_state import QuorumStateFile
 from headrace_broker.server.quorum.raft_log import MetadataLog
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import rules_with
+from simulation.mutants.mutant import does, rules_with
 from simulation.profile import Profile
 from simulation.workloads.producers import PIPELINED_SINCE
 from simulation.workloads.workload import STRANGERS_SINCE
@@ -57,8 +57,7 @@ def _is_tossed_without_fsyncs(profile: Profile) -> bool:
     return not profile.has_fsyncs and bool(moved) and "reassign" not in profile.works
 
 
-def _has_group(profile: Profile) -> bool:
-    return "group" in profile.works
+_has_group = does("group")
 
 
 def _retains(profile: Profile) -> bool:
@@ -236,7 +235,7 @@ CONTROL_RULES = (
         alter_partition,
         "_is_eligible",
         edited("and state.broker_epoch in (_ANY_BROKER_EPOCH, broker.epoch)", ""),
-        needs=lambda profile: "strangers" in profile.works,
+        needs=does("strangers"),
         since=STRANGERS_SINCE,
     ),
     _rule(
@@ -244,7 +243,7 @@ CONTROL_RULES = (
         alter_partition,
         "_is_eligible",
         edited("and broker.is_active", ""),
-        needs=lambda profile: "strangers" in profile.works,
+        needs=does("strangers"),
         since=STRANGERS_SINCE,
     ),
     _rule(

@@ -12,14 +12,11 @@ from headrace_broker.server.shares.dead_letters import DeadLetterWriter
 from headrace_broker.server.shares.share_partition_driver import SharePartitionDriver
 from headrace_broker.server.shares.state_shard import StateShardDriver
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant, Replace, rules_with
-from simulation.profile import Profile
+from simulation.mutants.mutant import Mutant, Replace, does, rules_with
 from simulation.workloads import dead_letters as dead_letter_topic
 from simulation.workloads import share, state_epochs
 
-
-def _has_share_groups(profile: Profile) -> bool:
-    return "share" in profile.works
+_has_share_groups = does("share")
 
 
 def _nothing(_original: Any) -> Any:

@@ -14,7 +14,7 @@ from headrace_broker.log.segments.batch_check import BatchWindow
 from headrace_broker.log.segments.flush import Flush
 from headrace_broker.server.groups.group_driver_log import PartitionOffsetsLog
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Mutant, does
 from simulation.profile import TRUNCATION
 from simulation.workloads.directories import NAME, SINCE
 from simulation.workloads.workload import STRANGERS_SINCE
@@ -96,7 +96,7 @@ STORAGE_MUTANTS = (
         attribute="take_over",
         replace=_forget_producers,
         nodes=3,
-        needs=lambda profile: NAME in profile.works,
+        needs=does(NAME),
         since=SINCE,
         seeds_max=60,
     ),
@@ -106,7 +106,7 @@ STORAGE_MUTANTS = (
         attribute="next_step",
         replace=_forget_the_last,
         nodes=3,
-        needs=lambda profile: NAME in profile.works,
+        needs=does(NAME),
         since=SINCE,
         seeds_max=60,
     ),

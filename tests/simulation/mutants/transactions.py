@@ -25,14 +25,12 @@ from headrace_broker.server.transactions import (
 )
 from headrace_broker.server.transactions.shard_driver import ShardDriver
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant, Replace, rules_with
+from simulation.mutants.mutant import Mutant, Replace, does, rules_with
 from simulation.profile import Profile
 from simulation.workloads.features import changes_levels
 from simulation.workloads.zombies import OVERTAKEN_SINCE
 
-
-def _has_transactions(profile: Profile) -> bool:
-    return "transactions" in profile.works
+_has_transactions = does("transactions")
 
 
 def _expires(profile: Profile) -> bool:

@@ -8,7 +8,7 @@ from headrace_broker.coordinator.group import Group
 from headrace_broker.server.fetch.replica_sessions import ReplicaSession
 from headrace_broker.server.quorum import raft_driver
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Mutant, does
 from simulation.profile import SMALL_ANSWERS_SINCE, Profile
 from simulation.workloads.churn import COMMITS_SINCE
 from simulation.workloads.members import STATIC_SINCE
@@ -22,12 +22,9 @@ def _has_limits(profile: Profile) -> bool:
     return "replica.fetch.response.max.bytes" in profile.settings
 
 
-def _has_static_members(profile: Profile) -> bool:
-    return "static" in profile.works
+_has_static_members = does("static")
 
-
-def _has_churn(profile: Profile) -> bool:
-    return "churn" in profile.works
+_has_churn = does("churn")
 
 
 UNFORESEEN_MUTANTS = (

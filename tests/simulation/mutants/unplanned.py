@@ -22,7 +22,7 @@ from headrace_broker.server.partitions import marker_writes
 from headrace_broker.server.partitions.isr_updates import IsrUpdates
 from headrace_broker.server.quorum.controller import ControllerDriver
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import rules_with
+from simulation.mutants.mutant import does, rules_with
 from simulation.profile import Profile
 from simulation.workloads import directories
 from simulation.workloads.workload import REPEATERS_SINCE
@@ -36,12 +36,9 @@ def _has_groups(profile: Profile) -> bool:
     return bool(profile.works & {"group", "modern"})
 
 
-def _has_transactions(profile: Profile) -> bool:
-    return "transactions" in profile.works
+_has_transactions = does("transactions")
 
-
-def _has_shares(profile: Profile) -> bool:
-    return "share" in profile.works
+_has_shares = does("share")
 
 
 def _compacts(profile: Profile) -> bool:
@@ -142,7 +139,7 @@ UNPLANNED_MUTANTS = (
         LogDirectories,
         "__init__",
         edited("if failed or len(marks) > 1 else marks.pop()", "if failed else max(marks)"),
-        needs=lambda profile: directories.NAME in profile.works,
+        needs=does(directories.NAME),
     ),
     _rule(
         "a replica that may be in a failed directory is created anew",

@@ -11,14 +11,12 @@ from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.future_log import FutureLog
 from headrace_broker.server.quorum.raft_snapshots import RaftSnapshots
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import rules_with
+from simulation.mutants.mutant import does, rules_with
 from simulation.profile import Profile
 from simulation.workloads import directories, share
 from simulation.workloads.workload import COMMITTERS_SINCE
 
-
-def _moves(profile: Profile) -> bool:
-    return directories.NAME in profile.works
+_moves = does(directories.NAME)
 
 
 def _compacts_transactions(profile: Profile) -> bool:
@@ -33,8 +31,7 @@ def _makes_snapshots(profile: Profile) -> bool:
     return "metadata.log.max.record.bytes.between.snapshots" in profile.settings
 
 
-def _has_members(profile: Profile) -> bool:
-    return "modern" in profile.works
+_has_members = does("modern")
 
 
 def _has_strangers(profile: Profile) -> bool:
@@ -122,7 +119,7 @@ UNTRIED_MUTANTS = (
         SharePartition,
         "failed",
         edited("run.is_dirty = True", "pass"),
-        needs=lambda profile: "share" in profile.works,
+        needs=does("share"),
         since=share.SINCE,
         seeds_max=300,
     ),
@@ -131,6 +128,6 @@ UNTRIED_MUTANTS = (
         Transaction,
         "add",
         edited("start_ms=now_ms if self.status.is_idle else self.start_ms", "start_ms=now_ms"),
-        needs=lambda profile: "transactions" in profile.works,
+        needs=does("transactions"),
     ),
 )

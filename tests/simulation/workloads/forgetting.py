@@ -81,8 +81,8 @@ class Forgetter:
     def _begin(self) -> None:
         """Go on with a group that nobody has heard of."""
         self._lives += 1
-        self._group = f"{self._client.name}-{self._lives}"
-        self._offsets = GroupOffsets(self._client, self._group, is_stable=True)
+        group = f"{self._client.name}-{self._lives}"
+        self._offsets = GroupOffsets(self._client, group, is_stable=True)
         self._allowed: dict[Key, set[int]] = {key: {_NONE} for key in self._places}
         """What may be committed."""
         self._late: dict[Key, set[int]] = {key: set() for key in self._places}
@@ -91,7 +91,7 @@ class Forgetter:
         """Coordinators that acknowledged a deletion of what is not committed again."""
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Commit and delete until it is over; in the end nothing is left."""
+        """Commit and delete until it is over; what is committed for a moment goes even then."""
         rng = self._client.rng
         while not is_over():
             await asyncio.sleep(rng.expovariate(5))
@@ -153,7 +153,7 @@ class Forgetter:
                 await self._judge()
 
     async def _be_classic(self) -> None:
-        client, group = self._client, self._group
+        client, group = self._client, self._offsets.group
         request = join_group.JoinGroupRequest(
             group_id=group,
             session_timeout_ms=SESSION_MS,
@@ -184,14 +184,14 @@ class Forgetter:
         if client.rng.random() < 0.7:
             await self._offsets.ask(ApiKey.SYNC_GROUP, sync)
         await self._try_to_delete()
-        if self._group == group and client.rng.random() < 0.7:
+        if self._offsets.group == group and client.rng.random() < 0.7:
             leave = leave_group.LeaveGroupRequest(
                 group_id=group, members=[leave_group.MemberIdentity(member_id=member)]
             )
             await self._offsets.ask(ApiKey.LEAVE_GROUP, leave)
 
     async def _be_native(self) -> None:
-        client, group = self._client, self._group
+        client, group = self._client, self._offsets.group
         member = f"{client.name}#{self._newest}/{client.rng.random()}"
         request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
             group_id=group,
@@ -205,7 +205,7 @@ class Forgetter:
         if answer is None or answer.error_code:
             return
         await self._try_to_delete()
-        if self._group == group and client.rng.random() < 0.7:
+        if self._offsets.group == group and client.rng.random() < 0.7:
             leave = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
                 group_id=group, member_id=member, member_epoch=-1
             )
@@ -221,11 +221,12 @@ class Forgetter:
                 if _NONE not in self._allowed[key]:
                     history.reach(mark)
                 self._allowed[key] = {_NONE}
-                self._deleted_by[key] = history.coordinator(self._group)
+                self._deleted_by[key] = history.coordinator(self._offsets.group)
             elif code is ErrorCode.GROUP_ID_NOT_FOUND and led:
                 if not self._allowed[key] & {_NONE}:
                     history.violate(
-                        "lost-group", f"{self._group} is not there, with {self._allowed[key]}"
+                        "lost-group",
+                        f"{self._offsets.group} is not there, with {self._allowed[key]}",
                     )
             elif not self._is_refused("a deletion", code):
                 self._allowed[key].add(_NONE)
@@ -237,7 +238,9 @@ class Forgetter:
     def _is_refused(self, what: str, code: ErrorCode | None) -> bool:
         """Whether an answer says for sure that nothing was done."""
         if code is not None and code not in _REFUSED | RETRIABLE:
-            self._client.history.violate("forgetting", f"{what} in {self._group}: {code.name}")
+            self._client.history.violate(
+                "forgetting", f"{what} in {self._offsets.group}: {code.name}"
+            )
         return code in _REFUSED
 
     async def _judge(self) -> None:
@@ -247,10 +250,11 @@ class Forgetter:
             allowed = self._allowed[key] | self._late[key]
             if found not in allowed:
                 history.violate(
-                    "forgotten-offset", f"{self._group} is at {found} of {key}, not at {allowed}"
+                    "forgotten-offset",
+                    f"{self._offsets.group} is at {found} of {key}, not at {allowed}",
                 )
             deleted_by = self._deleted_by.get(key)
-            if deleted_by is not None and deleted_by != history.coordinator(self._group):
+            if deleted_by is not None and deleted_by != history.coordinator(self._offsets.group):
                 history.reach(ANOTHER)
             if found == _NONE:
                 self._allowed[key] = {_NONE}

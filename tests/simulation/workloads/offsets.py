@@ -148,16 +148,13 @@ class GroupOffsets:
         async def attempt() -> int | None:
             if client.speaks_ids(ApiKey.OFFSET_FETCH):
                 await client.topic_id(key[0])
-            caller = await client.coordinator(self.group)
-            if caller is None:
+            response, led = await self.ask(ApiKey.OFFSET_FETCH, self._request(key))
+            if response is None:
                 return None
-            before = client.history.coordinator(self.group)
-            response = await client.call(caller, ApiKey.OFFSET_FETCH, self._request(key))
             answer = response.groups[0] if response.groups else response
             if answer.error_code or answer.topics[0].partitions[0].error_code:
                 return None
             found = int(answer.topics[0].partitions[0].committed_offset)
-            led = before[1] == caller.peer and before == client.history.coordinator(self.group)
             is_certain = led if self._is_stable else found >= known or led
             return found if is_certain else None
 
